@@ -54,6 +54,8 @@ class BagParameters:
     views: str = like(JobSettings, "views", "")
     keep_views: bool = like(JobSettings, "keep_views", False)
     keep_depth: bool = like(JobSettings, "keep_depth", False)
+    robot_video: bool = like(JobSettings, "robot_video", False)
+    robot_mask: bool = like(JobSettings, "robot_mask", False)
     bag_output: str = setting(
         "", "bag to write: the recording's topics and ours; empty: OUTPUT_DIR_bag; none: no bag"
     )

@@ -55,6 +55,7 @@ BENCHMARKS = (
     Benchmark("retarget_hour", "retarget_hour", 1.5),
     Benchmark("solver", "solver", 0.3),
     Benchmark("grasps", "grasps --grasps 40", 25),
+    Benchmark("robot_video", "robot_video", 6),
     Benchmark("gap_filling", "gap_filling", 3),
     Benchmark("fit_guards", "fit_guards", 0.6),
     Benchmark("evaluate", "evaluate", 0.1),

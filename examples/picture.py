@@ -1,4 +1,8 @@
-"""Make docs/images/demo.png from the overlay that ``make demo`` wrote: two moments of the clip."""
+"""Make docs/images/demo.png: two moments of an overlay.
+
+acehand-retarget examples/two_hands.mp4 --robot-video --output my_dataset
+python examples/picture.py my_dataset/acehand/episode_000000/overlay.mp4 docs/images/demo.png
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from acehand_core.drawing.overlay import write_png
 from acehand_core.recordings.video import open_video
 
 FRAMES = (12, 66)
-WIDTH = 1000
+WIDTH = 1200
 
 
 def main() -> int:

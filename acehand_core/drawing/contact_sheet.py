@@ -21,12 +21,19 @@ from acehand_core.drawing.overlay import (
     write_png,
 )
 from acehand_core.drawing.panels import NOT_PLACED, Layer, Panels, PanelView
-from acehand_core.drawing.robot_renderer import RobotRenderer
+from acehand_core.drawing.robot_renderer import RobotRenderer, camera_poses
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import TIPS
-from acehand_core.motion import ChangedFrames, HandMotion, Recording, RobotTrajectory, View
+from acehand_core.motion import (
+    ChangedFrames,
+    FrameSource,
+    HandMotion,
+    Recording,
+    RobotTrajectory,
+    View,
+)
 from acehand_core.recordings.selection import Fit, aligned, resized
 from acehand_core.recordings.video_encode import ahead, write_video
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
@@ -59,6 +66,8 @@ def picture_size(recording: Recording) -> tuple[int, int]:
 class EpisodePictures:
     """Overlay and contact sheet of one episode; ``robot`` and ``arms`` are drawn next to hands.
 
+    ``robot_video`` has the pictures of the video with the robot in the person's place, if any.
+
     The other cameras of a rig are a column of smaller pictures next to the first, with bones.
     """
 
@@ -69,10 +78,14 @@ class EpisodePictures:
         trajectory: RobotTrajectory,
         robot: RobotPicture | None,
         arms: RobotPicture | None = None,
+        robot_video: FrameSource | None = None,
     ) -> None:
         self._recording, self._trajectory = recording, trajectory
         self._views = [view for view in (robot, arms) if view is not None]
-        self._size, self._across = picture_size(recording), 1 + len(self._views)
+        self._size = picture_size(recording)
+        if robot_video is not None:
+            self._views.append(lambda frame: cv2.resize(robot_video.at(frame), self._size))
+        self._across = 1 + len(self._views)
         camera = motion.camera.rescaled(*self._size) if motion.camera else None
         scale = np.array(self._size) / [recording.width, recording.height]
         self._motion = replace(
@@ -263,8 +276,7 @@ def source_view(
     else:
         if motion.camera is not None:
             camera = replace(motion.camera.rescaled(width, height), model="pinhole", distortion=())
-        if trajectory.frame == "world" and motion.T_world_camera is not None:
-            poses = frames.inverse(motion.T_world_camera)[:, None] @ poses
+        poses = camera_poses(motion, trajectory)
     nearest = max(float(poses[..., 2, 3][trajectory.active].min(initial=np.inf)), 1e-3)
     backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
 

@@ -18,7 +18,7 @@ from jaxtyping import Float, Float32, UInt8
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import RobotTrajectory
+from acehand_core.motion import HandMotion, RobotTrajectory
 from acehand_core.mujoco_gl import Offscreen, import_mujoco
 from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
 from retarget.robots.collision_shapes import link_places
@@ -297,6 +297,15 @@ def _active(
     shown = [(slot, side) for slot, side in enumerate(SIDES) if trajectory.active[frame, slot]]
     joints = {side: trajectory.joints[frame, slot] for slot, side in shown}
     return joints, {side: T_camera_base[slot] for slot, side in shown}
+
+
+def camera_poses(motion: HandMotion, trajectory: RobotTrajectory) -> Float[np.ndarray, "T 2 4 4"]:
+    """Return ``T_camera_base`` of a trajectory with places."""
+    poses = trajectory.T_frame_base
+    assert poses is not None
+    if trajectory.frame == "world" and motion.T_world_camera is not None:
+        return frames.inverse(motion.T_world_camera)[:, None] @ poses
+    return poses
 
 
 def _part(box: _Box) -> tuple[slice, slice]:

@@ -70,7 +70,8 @@ class Layout:
         register_unit: of the robot's controller.
         arm_joints: of the arm that carries each hand, if any.
         sent_ahead_s: how much earlier than the motion registers are to be sent.
-        other_videos: key and (width, height) of the video of each other camera, and of depth.
+        other_videos: key and (width, height) of the video of each other camera, of depth, and of
+            the robot.
     """
 
     joint_names: tuple[str, ...]
@@ -83,6 +84,11 @@ class Layout:
     arm_joints: tuple[str, ...] = ()
     sent_ahead_s: float = 0.0
     other_videos: tuple[tuple[str, tuple[int, int]], ...] = ()
+
+    @property
+    def robot_videos(self) -> dict[str, tuple[int, int]]:
+        """Those of ``other_videos`` that show the robot."""
+        return {key: size for key, size in self.other_videos if key in ROBOT_KEYS}
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -233,6 +239,8 @@ def view_key(name: str) -> str:
 
 
 IMAGE_KEY, DEPTH_KEY = view_key("ego"), view_key("depth")
+#: Keys of the videos that show the robot: instead of the person, alone, and what that changes.
+ROBOT_KEYS = view_key("robot"), view_key("robot_alone"), view_key("robot_mask")
 
 
 def kept(recording: Recording, views: bool, depth: bool) -> tuple[tuple[str, tuple[int, int]], ...]:
@@ -249,11 +257,11 @@ def kept(recording: Recording, views: bool, depth: bool) -> tuple[tuple[str, tup
         )
     for view in recording.views if views else ():
         key, own = view_key(view.name), view.recording
-        taken = key in (IMAGE_KEY, DEPTH_KEY, *sizes)
+        taken = key in (IMAGE_KEY, DEPTH_KEY, *ROBOT_KEYS, *sizes)
         if taken or not re.fullmatch(r"[A-Za-z0-9_-]+", view.name):
             raise InputError(
                 f"{source}: `keep_views`: the view {view.name!r} cannot be stored as {key}; valid: "
-                "letters, digits, '_' and '-', not ego, depth or another view's."
+                "letters, digits, '_' and '-', not ego, depth, robot or another view's."
             )
         check_together(recording, own.timestamps_ns, f"the view {view.name!r}")
         sizes[key] = even_size(own.width, own.height)

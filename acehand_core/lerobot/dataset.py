@@ -114,7 +114,8 @@ def dataset_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> l
     mine, its = ours["features"], theirs.get("features", {})
     for keys, others, what in ((mine, its, "has no"), (its, mine, "also has")):
         for key in (key for key in keys if key not in others):
-            flags = " (`keep_views`, `keep_depth`)" if keys[key]["dtype"] == "video" else ""
+            video = keys[key]["dtype"] == "video"
+            flags = " (`keep_views`, `keep_depth`, `robot_video`)" if video else ""
             differences.append(f"the dataset {what} feature {key!r}{flags}")
     for key in (key for key in mine if key in its):
         # A video's encoding, in its info, may differ between episodes.

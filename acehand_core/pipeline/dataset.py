@@ -21,9 +21,17 @@ from acehand_core.drawing.contact_sheet import (
     picture_size,
     source_view,
 )
-from acehand_core.errors import InputError, MissingDependencyError, OutputError
+from acehand_core.errors import InputError, MissingDependencyError, OutputError, nearest
 from acehand_core.lerobot import columns
-from acehand_core.lerobot.columns import DEPTH_KEY, IMAGE_KEY, Layout, features, kept, view_key
+from acehand_core.lerobot.columns import (
+    DEPTH_KEY,
+    IMAGE_KEY,
+    ROBOT_KEYS,
+    Layout,
+    features,
+    kept,
+    view_key,
+)
 from acehand_core.lerobot.dataset import JOB, create, open_for_append, prepare_output
 from acehand_core.lerobot.format import (
     CALIBRATION,
@@ -40,7 +48,7 @@ from acehand_core.lerobot.format import (
     read_json,
 )
 from acehand_core.lerobot.writer import LeRobotWriter, max_episode_frames
-from acehand_core.motion import Depth, HandMotion, Recording, RobotTrajectory
+from acehand_core.motion import Depth, FrameSource, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.report import (
     EpisodeReport,
     PlannedEpisode,
@@ -117,6 +125,7 @@ class Dataset:
         overlay: bool = True,
         keep_views: bool = False,
         keep_depth: bool = False,
+        robot_videos: Sequence[str] = (),
         progress: Progress = no_progress,
     ) -> EpisodeReport:
         """Add one episode of T frames: pictures, hands and the robot's motion.
@@ -128,6 +137,7 @@ class Dataset:
             overlay: draw the overlay video if the recording has pictures.
             keep_views, keep_depth: store the frames of the other cameras, and the depth pictures
                 (whole mm, 0 for none), that are nearest in time to the recording's frames.
+            robot_videos: keys of videos that show the robot to add (``columns.ROBOT_KEYS``).
 
         Raises InputError for other times, rate, robot or layout, too many frames, or views or depth
         to keep that are not there, have another time, or a name that is no key; OutputError if
@@ -136,16 +146,23 @@ class Dataset:
         self._check_fits_together(recording, motion, trajectory)
         arms = [arm for arm in trajectory.arms if arm is not None]
         hand = next(iter(self.robot.hands.values()))
+        size = even_size(recording.width, recording.height) if recording.frames else None
+        others = kept(recording, keep_views, keep_depth)
+        for key in robot_videos:
+            if key not in ROBOT_KEYS:
+                raise InputError(f"robot_videos: {nearest(key, ROBOT_KEYS)}")
+        if robot_videos and (size is None or trajectory.T_frame_base is None):
+            raise InputError(f"{recording.source}: videos of the robot need pictures and places.")
         layout = Layout(
             trajectory.joint_names,
             trajectory.command_names,
             trajectory.command_joints,
             trajectory.frame,
             motion.hand_model,
-            even_size(recording.width, recording.height) if recording.frames else None,
+            size,
             hand.controller.unit,
             arms[0].joint_names if arms else (),
-            other_videos=kept(recording, keep_views, keep_depth),
+            other_videos=(*others, *((key, size) for key in robot_videos if size)),
         )
         writer = self.begin(layout, recording)
 
@@ -158,7 +175,7 @@ class Dataset:
         planned = PlannedEpisode(recording, task or recording.task or TASK)
         episode = RetargetedEpisode(planned, motion, trajectory, text)
         with writer.encoded([recording]) as videos:
-            report, folder = writer.store(episode, next(videos), overlay)
+            report, folder = writer.store(episode, next(videos), overlay, progress)
         self.draw(episode, folder, overlay, progress)
         return report
 
@@ -261,13 +278,14 @@ class Dataset:
         arm: Arm | None = None,
     ) -> None:
         """Draw an episode's pictures and mark it as finished. Raises OutputError."""
-        view = episode.planned.view
+        view, output, shown = episode.planned.view, self.output / folder.name, None
         if not overlay and view.frames is not None:
             # The sheet's few pictures: the dataset's video has a key frame near each of them.
-            encoded = open_episode(self.output / folder.name, IMAGE_KEY)
-            view = replace(view, frames=encoded.frames)
+            view = replace(view, frames=open_episode(output, IMAGE_KEY).frames)
             episode = replace(episode, planned=replace(episode.planned, view=view))
-        draw(episode, self.robot, folder, overlay, progress, arm)
+        if ROBOT_KEYS[0] in read_json(self.output / INFO_PATH)["features"]:
+            shown = open_episode(output, ROBOT_KEYS[0]).frames
+        draw(episode, self.robot, folder, overlay, progress, arm, shown)
         with output_errors(folder):
             (folder / PENDING).unlink(missing_ok=True)
             sync(folder)
@@ -306,7 +324,8 @@ class EpisodeWriter:
         layout, stop = self.layout, threading.Event()
 
         def encode(view: Recording) -> dict[str, Path]:
-            keys, others = [key for key, _ in layout.other_videos], aligned(view)
+            own = [key for key, _ in layout.other_videos if key not in ROBOT_KEYS]
+            keys, others = own, aligned(view)
             kept(view, views=any(key != DEPTH_KEY for key in keys), depth=DEPTH_KEY in keys)
             stored: dict[str, Recording | Depth] = {IMAGE_KEY: view}
             stored |= {view_key(one.name): one.recording for one in others.views}
@@ -336,9 +355,15 @@ class EpisodeWriter:
                 stop.set()
 
     def store(
-        self, episode: RetargetedEpisode, videos: Mapping[str, Path], overlay: bool
+        self,
+        episode: RetargetedEpisode,
+        videos: Mapping[str, Path],
+        overlay: bool,
+        progress: Progress,
+        arm: Arm | None = None,
     ) -> tuple[EpisodeReport, Path]:
         """Write one episode, unfinished until ``Dataset.draw``; return its report and folder."""
+        videos = {**videos, **self._robot_videos(episode, progress, arm)}
         number = self.lerobot.total_episodes
         report, record, content = _described(episode, number, self.robot)
         view = episode.planned.view
@@ -363,6 +388,21 @@ class EpisodeWriter:
         del values
         release_memory()  # pictures are drawn next
         return report, self.output / folder
+
+    def _robot_videos(
+        self, episode: RetargetedEpisode, progress: Progress, arm: Arm | None
+    ) -> dict[str, Path]:
+        """Draw the videos that show the robot; return them by key."""
+        sizes = self.layout.robot_videos
+        paths = {key: self.lerobot.scratch_video(key) for key in sizes}
+        if paths:
+            from acehand_core.drawing.robot_video import write_robot_videos
+
+            size = next(iter(sizes.values()))
+            view, motion, trajectory = episode.planned.view, episode.hands, episode.trajectory
+            write_robot_videos(view, motion, trajectory, self.robot, arm, paths, size, progress)
+            release_memory()
+        return paths
 
 
 def _described(
@@ -405,6 +445,7 @@ def draw(
     overlay: bool,
     progress: Progress,
     arm: Arm | None = None,
+    robot_video: FrameSource | None = None,
 ) -> list[Path]:
     """Write the contact sheet and, with ``overlay`` and pictures, the overlay video."""
     view, motion, trajectory = episode.planned.view, episode.hands, episode.trajectory
@@ -419,7 +460,7 @@ def draw(
         except MissingDependencyError as error:
             progress(f"no pictures of the robot: {error}", 0, 0)
             hands = arms = None
-        pictures = EpisodePictures(view, motion, trajectory, hands, arms)
+        pictures = EpisodePictures(view, motion, trajectory, hands, arms, robot_video)
         if not overlay or view.frames is None:
             pictures.write_contact_sheet(folder / SHEET)
             return [folder / SHEET]

@@ -250,9 +250,10 @@ class _Job:
                 if settings.dry_run:
                     self.episodes.append(episode_report(episode, None))
                     continue
-                report, folder = writer.store(episode, next(videos), settings.overlay)
+                overlay, progress, arm = settings.overlay, converter.progress, converter.arm
+                report, folder = writer.store(episode, next(videos), overlay, progress, arm)
                 self.episodes.append(report)
-                dataset.draw(episode, folder, settings.overlay, converter.progress, converter.arm)
+                dataset.draw(episode, folder, overlay, progress, arm)
 
     def report(self) -> JobReport:
         """Return the report of the run."""

@@ -276,6 +276,28 @@ class JobSettings:
     keep_depth: bool = setting(
         False, "keep the depth pictures, as a video of the dataset in whole millimetres"
     )
+    robot_video: bool = setting(
+        False,
+        "add a video with the robot in place of hands and forearms (observation.images.robot; "
+        "docs/robot_video.md)",
+        common=True,
+    )
+    robot_alone: bool = setting(
+        False,
+        "add a video of the robot before a plain background (observation.images.robot_alone)",
+    )
+    robot_mask: bool = setting(
+        False,
+        "add a video of what is not the source (observation.images.robot_mask): 0 the source, 85 "
+        "filled from other frames, 170 by guess, 255 the robot",
+    )
+    robot_size: tuple[int, int] | None = setting(
+        None,
+        "size of the videos of the robot, both even",
+        metavar="WxH",
+        default_text="the pictures'",
+        parse=pixels,
+    )
     existing: Existing = setting(
         "refuse",
         "if the dataset exists",
@@ -308,10 +330,12 @@ class JobSettings:
             raise InputError("`task` is empty; describe in a few words what the hands do.")
         if self.subject is not None and not self.subject.strip():
             raise InputError("`subject` is empty; give a name, or omit it.")
-        if (size := self.image_size) and (min(size) < 16 or size[0] % 2 or size[1] % 2):
-            raise InputError(
-                f"`image_size={size[0]}x{size[1]}`: valid: even numbers of at least 16 pixels."
-            )
+        for name in ("image_size", "robot_size"):
+            size = getattr(self, name)
+            if size and (min(size) < 16 or size[0] % 2 or size[1] % 2):
+                raise InputError(
+                    f"`{name}={size[0]}x{size[1]}`: valid: even numbers of at least 16 pixels."
+                )
         if self.split == "tasks" and self.task_file is None:
             raise InputError("`split=tasks` needs `task_file`.")
         if self.split != "auto" and self.cutting != CutRules():
@@ -374,7 +398,7 @@ class JobSettings:
 
         Raises InputError for views or depth to keep that the recording lacks.
         """
-        from acehand_core.lerobot.columns import Layout, kept
+        from acehand_core.lerobot.columns import ROBOT_KEYS, Layout, kept
 
         frame: Literal["camera", "world", "none"] = "camera"
         if not tracker.placed:
@@ -383,6 +407,14 @@ class JobSettings:
             frame = "world"
 
         size = self.image_size or even_size(recording.width, recording.height)
+        wanted = self.robot_video, self.robot_alone, self.robot_mask
+        shown = [key for key, add in zip(ROBOT_KEYS, wanted, strict=True) if add]
+        if shown and (recording.frames is None or frame == "none"):
+            raise InputError(
+                f"{recording.source}: `robot_video`, `robot_alone` and `robot_mask` need pictures, "
+                "and a tracker that places hands before the camera."
+            )
+        robot_size = self.robot_size or size
         hand = next(iter(robot.hands.values()))
         ahead = hand.latency_s if self.latency == "ahead" else 0.0
         return Layout(
@@ -395,7 +427,10 @@ class JobSettings:
             hand.controller.unit,
             arm.joint_names if arm else (),
             ahead,
-            kept(recording, self.keep_views, self.keep_depth),
+            (
+                *kept(recording, self.keep_views, self.keep_depth),
+                *((key, robot_size) for key in shown),
+            ),
         )
 
     def with_environment(self, progress: Progress = no_progress) -> JobSettings:

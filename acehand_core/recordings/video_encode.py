@@ -367,17 +367,38 @@ def write_video(
     path: Path,
 ) -> None:
     """Encode a picture of ``size`` (width, height) per frame of a recording, as they are made."""
-    frames = _DrawnFrames(len(recording))
-    drawn = replace(recording, width=size[0], height=size[1], camera=None, frames=frames)
-    with ThreadPoolExecutor(1, "encode") as pool:
-        encoded = pool.submit(encode_video, drawn, path, round(fps), OVERLAY_ENCODING)
+    write_videos(recording, ([p] for p in pictures), size, fps, [path], OVERLAY_ENCODING)
+
+
+def write_videos(
+    recording: Recording,
+    pictures: Iterable[Sequence[ImageRgb]],
+    size: tuple[int, int],
+    fps: float,
+    paths: Sequence[Path],
+    settings: VideoEncoding | None = None,
+) -> None:
+    """Encode a picture per path and frame of a recording, as they are made."""
+    streams = [_DrawnFrames(len(recording)) for _ in paths]
+    drawn = [
+        replace(recording, width=size[0], height=size[1], camera=None, frames=frames)
+        for frames in streams
+    ]
+    with ThreadPoolExecutor(len(paths), "encode") as pool:
+        encoded = [
+            pool.submit(encode_video, one, path, round(fps), settings)
+            for one, path in zip(drawn, paths, strict=True)
+        ]
         try:
-            for picture in pictures:
-                if not frames.put(picture, encoded):
+            for row in pictures:
+                handed = zip(streams, row, encoded, strict=True)
+                if not all([frames.put(picture, reader) for frames, picture, reader in handed]):
                     break
         finally:
-            frames.end()
-        encoded.result()
+            for frames in streams:
+                frames.end()
+        for reader in encoded:
+            reader.result()
 
 
 class _DrawnFrames:
