@@ -56,6 +56,13 @@ BENCHMARKS = (
     Benchmark("solver", "solver", 0.3),
     Benchmark("grasps", "grasps --grasps 40", 25),
     Benchmark("robot_video", "robot_video", 6),
+    # Need an environment with DexSuite: see benchmarks/policy.
+    Benchmark("dexsuite", "policy.replay --count 20 --tracked 10", 16, slow=True),
+    Benchmark(
+        "dexsuite_pick_place", "policy.replay --task pick_place --count 20 --tracked 0 --paces 1.0 0.8", 5,
+        slow=True,
+    ),
+    Benchmark("dexsuite_policy", "policy.learn --clips 50", 20, slow=True),
     Benchmark("gap_filling", "gap_filling", 3),
     Benchmark("fit_guards", "fit_guards", 0.6),
     Benchmark("evaluate", "evaluate", 0.1),
