@@ -59,7 +59,8 @@ BENCHMARKS = (
     # Need an environment with DexSuite: see benchmarks/policy.
     Benchmark("dexsuite", "policy.replay --count 20 --tracked 10", 16, slow=True),
     Benchmark(
-        "dexsuite_pick_place", "policy.replay --task pick_place --count 20 --tracked 0 --paces 1.0 0.8", 5,
+        "dexsuite_pick_place",
+        "policy.replay --task pick_place --count 20 --tracked 0 --paces 1.0 0.8", 5,
         slow=True,
     ),
     Benchmark("dexsuite_policy", "policy.learn --clips 50", 20, slow=True),

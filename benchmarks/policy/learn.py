@@ -35,14 +35,13 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot import columns
 from acehand_core.lerobot.episode import DatasetReader
 from benchmarks import provenance
-from benchmarks.grasps import wilson
+from benchmarks.grasps import squeezed, wilson
 from benchmarks.policy import dexsuite_policy as policy
 from benchmarks.policy.replay import (
     PYTHON,
     Demonstration,
     Motion,
     World,
-    closed_more,
     demonstration,
 )
 from retarget import load_robot, retarget
@@ -110,9 +109,8 @@ def converted(
                 demo.motion, robot, "trajectory" if objects else how, objects=objects
             )
             if squeeze:
-                hand, first = robot.hand("right"), demo.grasp.first
-                commands = trajectory.commands.copy()
-                commands[:, 1] = closed_more(hand, commands[:, 1], first, squeeze, 30.0)
+                hand, commands = robot.hand("right"), trajectory.commands.copy()
+                commands[:, 1] = squeezed(hand, commands[:, 1], demo.grasp, squeeze, 30.0)
                 trajectory = replace(trajectory, commands=commands)
             recording = Recording(
                 source=demo.episode.script.name,

@@ -53,12 +53,10 @@ from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from acehand_core.types import RigidTransform
 from benchmarks import provenance
-from benchmarks.grasps import wilson
+from benchmarks.grasps import squeezed, wilson
 from benchmarks.policy.dexsuite_world import COMMANDS, HZ
 from retarget import load_robot, retarget
 from retarget.replay.grasps import Grasp, find_grasps, in_frame
-from retarget.robots.hand_spec import HandSpec
-from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
 
 PYTHON = "ACEHAND_DEXSUITE_PYTHON"
@@ -320,21 +318,8 @@ def motions(
     yield "ours, contacts", made(objects=demo.track)
     for name, one in (("ours, plain", plain), *((peer, made(method=peer)) for peer in PEERS)):
         for by in SQUEEZES:
-            pressed = closed_more(hand, one.commands, demo.grasp.first, by, motion.fps)
+            pressed = squeezed(hand, one.commands, demo.grasp, by, motion.fps)
             yield f"{name}, squeezed {by}", replace(one, commands=pressed)
-
-
-def closed_more(
-    hand: HandSpec, commands: np.ndarray, first: int, by: float, fps: float
-) -> np.ndarray:
-    """Return commands (T, C) that close by some radians from 0.1 s before frame ``first`` on."""
-    tree, at = KinematicTree.of(hand), commands[first]
-    moved = at + 0.05 * np.concatenate([np.zeros((1, len(at))), np.eye(len(at))])
-    tips = tree.points(hand.expand(moved), hand.tip_names)
-    apart = np.linalg.norm(tips[:, :1] - tips[:, 1:], axis=-1).sum(1)  # of thumb and fingers
-    closes = np.where(np.abs(apart[1:] - apart[0]) > 5e-4, -np.sign(apart[1:] - apart[0]), 0.0)
-    share = np.clip((np.arange(len(commands)) - first) / (0.1 * fps) + 1, 0, 1)[:, None]
-    return np.clip(commands + by * share * closes, hand.command_lower, hand.command_upper)
 
 
 def chosen_turns(

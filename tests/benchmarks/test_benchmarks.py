@@ -28,7 +28,8 @@ RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 
 def script_of(command: str) -> Path:
     match = re.match(r"python (?:-m benchmarks\.([\w.]+)|benchmarks/(\w+)\.py)( |$)", command)
-    return ROOT / "benchmarks" / f"{match[1] or match[2]}.py" if match else Path("none")
+    name = (match[1] or match[2]).replace(".", "/") if match else "none"
+    return ROOT / "benchmarks" / f"{name}.py"
 
 
 def problems(result: dict) -> list[str]:
