@@ -169,9 +169,7 @@ def measured(recording: Recording, motion: HandMotion, truth: dict, robot) -> di
             left = person & ~hole
             add(values, "person_left", float(left.sum() / max(person.sum(), 1)))
 
-            rgba, metres = pictures._renderer.render_frame(
-                pictures._camera, trajectory, frame, pictures._poses[frame]
-            )
+            rgba, metres = pictures.render(frame)
             drawn, hidden = rgba[..., 3] > 127, depth < metres
             alpha = np.zeros(drawn.shape, np.float32)
             alpha[layer.box] = layer.rgba[..., 3]

@@ -171,14 +171,18 @@ class RobotPictures:
     def __exit__(self, *_: object) -> None:
         self._renderer.close()
 
+    def render(self, frame: int) -> tuple[UInt8[np.ndarray, "H W 4"], Float32[np.ndarray, "H W"]]:
+        """Return colours with straight alpha, and depths in metres, as ``RobotRenderer.render``."""
+        return self._renderer.render_frame(
+            self._camera, self._trajectory, frame, self._poses[frame], self._with_arms
+        )
+
     def layer(self, frame: int, person: Mask, front: Mask) -> RobotLayer:
         """Return the robot, lit and blurred like the recording.
 
         ``person`` is where depth is of a hand, ``front`` what is in front of the robot.
         """
-        rgba, metres = self._renderer.render_frame(
-            self._camera, self._trajectory, frame, self._poses[frame], self._with_arms
-        )
+        rgba, metres = self.render(frame)
         left, top, width, height = cv2.boundingRect(rgba[..., 3])
         x, y = max(left - _BEYOND, 0), max(top - _BEYOND, 0)
         box = np.s_[y : top + height + _BEYOND, x : left + width + _BEYOND]

@@ -14,6 +14,7 @@ from typing import Any
 from acehand_core.errors import AcehandError, NoHandError
 from acehand_core.lerobot.format import CALIBRATION, HANDS
 from acehand_core.motion import Calibration, HandMotion, Recording
+from acehand_core.mujoco_gl import open_context
 from acehand_core.pipeline.report import PlannedEpisode, RetargetedEpisode
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.processes import release_memory
@@ -73,9 +74,11 @@ class Converter:
     def of(
         cls, settings: JobSettings, progress: Progress, registry: Registry | None = None
     ) -> Converter:
-        """Load what the settings name. Raises InputError."""
+        """Load what the settings name. Raises InputError, MissingDependencyError."""
         robot = load_robot(settings.robot, models=settings.robot_model)
         hands = robot.hands_to_follow(settings.hands)
+        if settings.robot_videos:  # before any work: pictures of the robot come last
+            open_context(16, 16).free()
         if not settings.robot_unchecked:
             refuse_faulty(robot, SIDES if hands == "both" else (hands,))
         return cls(

@@ -357,6 +357,14 @@ class JobSettings:
         return Fit(source, self.image_size, self.image_fit)
 
     @property
+    def robot_videos(self) -> tuple[str, ...]:
+        """Keys of the videos that show the robot."""
+        from acehand_core.lerobot.columns import ROBOT_KEYS
+
+        wanted = self.robot_video, self.robot_alone, self.robot_mask
+        return tuple(key for key, add in zip(ROBOT_KEYS, wanted, strict=True) if add)
+
+    @property
     def work_dir(self) -> Path:
         """Folder of partial results, for ``resume``."""
         output = self.output.absolute()
@@ -398,7 +406,7 @@ class JobSettings:
 
         Raises InputError for views or depth to keep that the recording lacks.
         """
-        from acehand_core.lerobot.columns import ROBOT_KEYS, Layout, kept
+        from acehand_core.lerobot.columns import Layout, kept
 
         frame: Literal["camera", "world", "none"] = "camera"
         if not tracker.placed:
@@ -407,8 +415,7 @@ class JobSettings:
             frame = "world"
 
         size = self.image_size or even_size(recording.width, recording.height)
-        wanted = self.robot_video, self.robot_alone, self.robot_mask
-        shown = [key for key, add in zip(ROBOT_KEYS, wanted, strict=True) if add]
+        shown = self.robot_videos
         if shown and (recording.frames is None or frame == "none"):
             raise InputError(
                 f"{recording.source}: `robot_video`, `robot_alone` and `robot_mask` need pictures, "

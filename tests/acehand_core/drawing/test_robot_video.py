@@ -255,6 +255,14 @@ def test_what_cannot_be_drawn_is_refused(more, named, tmp_path, capsys):
     assert code != 0 and named in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+def test_missing_opengl_is_found_before_any_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "off")
+    code = run(EXAMPLE, "--output", tmp_path / "out", "--robot-video")
+    told = capsys.readouterr().err
+    assert code != 0 and "OpenGL" in told and "120 frames" not in told
+    assert not any(tmp_path.iterdir())
+
+
 def test_python_callers_name_the_videos(clip, tmp_path):
     recording, motion, _ = clip
     trajectory = retarget(motion, load_robot("inspire"))
