@@ -66,6 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clips", type=int, default=50)
     parser.add_argument("--seed", type=int, default=7100)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     provenance.add_output(parser)
     options = parser.parse_args()
 
@@ -73,7 +74,7 @@ def main() -> int:
     shown = [demonstration(options.seed + k, world.about) for k in range(options.clips)]
     turns = np.array([_turn(world, start, demo) for start, demo in enumerate(shown)])
     rows = {}
-    for name in METHODS:
+    for name in options.methods:
         with tempfile.TemporaryDirectory(prefix="acehand-policy-") as folder:
             motions = converted(Path(folder) / "dataset", name, robot, shown)
         placed = world.placed(motions, shown, turns, _PACE)
