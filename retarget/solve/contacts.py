@@ -136,7 +136,9 @@ class _Fit:
             self.residuals, start, bounds=(lower, upper), diff_step=1e-4, max_nfev=25, x_scale=scale
         ).x
 
-        return Contacts(x[:count], shift(x[count:]), self._closing(x))
+        contacts = Contacts(x[:count], shift(x[count:]), self._closing(x))
+        self.pose(x)
+        return contacts
 
     def _closing(self, x: np.ndarray) -> Float[np.ndarray, "C"]:
         """Return joint torques of contact forces that balance, the largest 1.
@@ -175,7 +177,8 @@ def fit_contacts(
 ) -> Contacts | None:
     """Return the robot's grasp as the object starts to move; None: no human fingertip touches it.
 
-    The mean of the first half second, in the object's frame, evens out tracking noise.
+    The mean of the first half second, in the object's frame, evens out tracking noise. The scene is
+    left in the fitted pose.
     """
     rows = slice(grasp.first, min(grasp.last + 1, grasp.first + max(1, round(0.5 * fps))))
     T_object_frame = frames.inverse(grasp.T_frame_object[rows])
