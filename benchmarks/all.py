@@ -55,7 +55,7 @@ BENCHMARKS = (
     Benchmark("retarget_hour", "retarget_hour", 1.5),
     Benchmark("solver", "solver", 0.3),
     Benchmark("grasps", "grasps --grasps 40", 25),
-    Benchmark("robot_video", "robot_video", 6),
+    Benchmark("robot_video", "robot_video", 9),
     # Need an environment with DexSuite: see benchmarks/policy.
     Benchmark("dexsuite", "policy.replay --count 20 --tracked 10", 16, slow=True),
     Benchmark(
@@ -64,9 +64,6 @@ BENCHMARKS = (
         slow=True,
     ),
     Benchmark("dexsuite_policy", "policy.learn --clips 50", 20, slow=True),
-    Benchmark(
-        "dexsuite_policy_200", 'policy.learn --clips 200 --methods "ours, contacts"', 30, slow=True
-    ),
     Benchmark("gap_filling", "gap_filling", 3),
     Benchmark("fit_guards", "fit_guards", 0.6),
     Benchmark("evaluate", "evaluate", 0.1),
