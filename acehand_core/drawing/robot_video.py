@@ -19,7 +19,6 @@ from jaxtyping import Bool, Float32, UInt8
 from acehand_core.drawing.background import DOUBTFUL, LIT, Background
 from acehand_core.drawing.person import LONGEST_SIDE, PersonFinder, SeenPerson
 from acehand_core.drawing.robot_renderer import RobotRenderer, camera_poses
-from acehand_core.errors import InputError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.lerobot.columns import ROBOT_KEYS
@@ -145,15 +144,8 @@ class RobotPictures:
         robot: Robot,
         arm: Arm | None = None,
     ) -> None:
-        """Open an OpenGL context.
-
-        Raises InputError: hands without a place, or no pictures; MissingDependencyError.
-        """
-        if recording.frames is None or motion.camera is None or trajectory.T_frame_base is None:
-            raise InputError(
-                f"{recording.source}: `robot_video` needs pictures, and hands with a place in "
-                "front of the camera; this tracker or file gives none."
-            )
+        """Open an OpenGL context, for hands with a place. Raises MissingDependencyError."""
+        assert recording.frames is not None and motion.camera is not None
         self._trajectory = trajectory
         camera = replace(motion.camera, model="pinhole", distortion=())
         self._camera, self._poses = camera, camera_poses(motion, trajectory)

@@ -72,6 +72,8 @@ class Layout:
         sent_ahead_s: how much earlier than the motion registers are to be sent.
         other_videos: key and (width, height) of the video of each other camera, of depth, and of
             the robot.
+
+    Raises InputError for videos of the robot without pictures or places.
     """
 
     joint_names: tuple[str, ...]
@@ -84,6 +86,13 @@ class Layout:
     arm_joints: tuple[str, ...] = ()
     sent_ahead_s: float = 0.0
     other_videos: tuple[tuple[str, tuple[int, int]], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.robot_videos and (self.image_size is None or self.frame == "none"):
+            raise InputError(
+                "`robot_video`, `robot_alone` and `robot_mask` need pictures, and hands with a "
+                "place in front of the camera."
+            )
 
     @property
     def robot_videos(self) -> dict[str, tuple[int, int]]:

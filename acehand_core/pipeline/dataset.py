@@ -151,8 +151,6 @@ class Dataset:
         for key in robot_videos:
             if key not in ROBOT_KEYS:
                 raise InputError(f"robot_videos: {nearest(key, ROBOT_KEYS)}")
-        if robot_videos and (size is None or trajectory.T_frame_base is None):
-            raise InputError(f"{recording.source}: videos of the robot need pictures and places.")
         layout = Layout(
             trajectory.joint_names,
             trajectory.command_names,
@@ -162,7 +160,7 @@ class Dataset:
             size,
             hand.controller.unit,
             arms[0].joint_names if arms else (),
-            other_videos=(*others, *((key, size) for key in robot_videos if size)),
+            other_videos=(*others, *((key, size or (0, 0)) for key in robot_videos)),
         )
         writer = self.begin(layout, recording)
 

@@ -326,6 +326,8 @@ class JobSettings:
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
             raise InputError(f"`fps={self.fps}`: valid: whole numbers from 1.")
+        if self.robot_size and not self.robot_videos:
+            raise InputError("`robot_size` needs `robot_video`, `robot_alone` or `robot_mask`.")
         if self.task is not None and not self.task.strip():
             raise InputError("`task` is empty; describe in a few words what the hands do.")
         if self.subject is not None and not self.subject.strip():
@@ -404,7 +406,7 @@ class JobSettings:
     ) -> Layout:
         """Return the layout of a dataset that starts with this recording.
 
-        Raises InputError for views or depth to keep that the recording lacks.
+        Raises InputError for views or depth to keep that the recording lacks, and as ``Layout``.
         """
         from acehand_core.lerobot.columns import Layout, kept
 
@@ -415,12 +417,6 @@ class JobSettings:
             frame = "world"
 
         size = self.image_size or even_size(recording.width, recording.height)
-        shown = self.robot_videos
-        if shown and (recording.frames is None or frame == "none"):
-            raise InputError(
-                f"{recording.source}: `robot_video`, `robot_alone` and `robot_mask` need pictures, "
-                "and a tracker that places hands before the camera."
-            )
         robot_size = self.robot_size or size
         hand = next(iter(robot.hands.values()))
         ahead = hand.latency_s if self.latency == "ahead" else 0.0
@@ -436,7 +432,7 @@ class JobSettings:
             ahead,
             (
                 *kept(recording, self.keep_views, self.keep_depth),
-                *((key, robot_size) for key in shown),
+                *((key, robot_size) for key in self.robot_videos),
             ),
         )
 

@@ -246,20 +246,25 @@ def test_the_robot_can_be_appended_only_where_it_is(dataset, capsys):
 
 
 @pytest.mark.parametrize(
-    ("more", "named"), [(["--robot-size", "31x20"], "--robot-size"), ([], "--robot-video")]
+    ("flags", "named"),
+    [
+        (["--robot-video", "--robot-size", "31x20"], "--robot-size 31x20"),
+        (["--robot-size", "32x20"], "--robot-mask"),
+        (["--robot-video"], "--robot-video"),
+    ],
 )
-def test_what_cannot_be_drawn_is_refused(more, named, tmp_path, capsys):
+def test_what_cannot_be_drawn_is_refused(flags, named, tmp_path, capsys):
     hands = tmp_path / "hands.parquet"
     ah.write_hand_motion(motion_of(moving_hands(12)), hands)
-    code = run(hands, "--output", tmp_path / "out", "--robot-video", *more)
+    code = run(hands, "--output", tmp_path / "out", *flags)
     assert code != 0 and named in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_missing_opengl_is_found_before_any_work(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "off")
     code = run(EXAMPLE, "--output", tmp_path / "out", "--robot-video")
-    told = capsys.readouterr().err
-    assert code != 0 and "OpenGL" in told and "120 frames" not in told
+    printed = capsys.readouterr().err
+    assert code != 0 and "OpenGL" in printed and "120 frames" not in printed
     assert not any(tmp_path.iterdir())
 
 
