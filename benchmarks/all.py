@@ -64,6 +64,7 @@ BENCHMARKS = (
         slow=True,
     ),
     Benchmark("dexsuite_policy", "policy.learn --clips 50", 20, slow=True),
+    Benchmark("dexsuite_act", "policy.act --clips 50 200", 40, slow=True),
     Benchmark("gap_filling", "gap_filling", 3),
     Benchmark("fit_guards", "fit_guards", 0.6),
     Benchmark("evaluate", "evaluate", 0.1),

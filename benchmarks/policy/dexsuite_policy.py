@@ -88,6 +88,52 @@ def network(layers: dict[str, np.ndarray], inputs: np.ndarray) -> np.ndarray:
     return values * layers["out_spread"] + layers["out_mean"]
 
 
+class Scenes:
+    """DexSuite's lift in several scenes at once, as a policy sees it and acts in it."""
+
+    def __init__(self, count: int) -> None:
+        self._env = world.make_world("lift", count)
+        self.steps = min(STEPS, self._env.horizon)
+
+    def reset(self, seed: int) -> None:
+        """Start every scene anew, with the hand at the arm's home."""
+        self._env.reset(seed=seed)
+        self._home = world._poses(*world._base(self._env))
+        for _ in range(world.HZ // 2):
+            world._hold(self._env)
+        at = world._poses(self._env.cube.get_pos(), self._env.cube.get_quat())
+        self._frame, self._start, self.place = object_frame(at), at[:, :3, 3], at[:, :3, 3]
+        self.base, self._drive = self._home.copy(), np.zeros((len(at), 6))
+        self.success, self.failed = np.zeros((2, len(at)), bool)
+        self._path: list[np.ndarray] = []
+
+    def seen(self) -> np.ndarray:
+        """Return what ``observed`` says of now."""
+        return observed(self._frame, self.place, self._start[:, 2], self.base, self._drive)
+
+    def step(self, output: np.ndarray) -> None:
+        """Command ``wanted``'s numbers (N, 15) for one control step."""
+        import torch
+
+        self.base, self._drive = commanded(self._frame, self._start, output)
+        turns = self.base[:, :3, :3] @ np.swapaxes(self._home[:, :3, :3], 1, 2)
+        shifts = self.base[:, :3, 3] - self._home[:, :3, 3]
+        action = np.concatenate([shifts, world._quaternions(turns), self._drive], axis=-1)
+        now, wrong = world.stepped(self._env, torch.as_tensor(action, dtype=torch.float32))
+        self.success |= now & ~self.failed
+        self.failed |= wrong
+        self.place = world._array(self._env.cube.get_pos())
+        self._path.append(self.place)
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Return what became of each scene since its start."""
+        moved = np.stack(self._path, 1) - self._start[:, None]
+        return [
+            {"success": bool(won), "fault": None if won else world.fault(path)}
+            for won, path in zip(self.success, moved, strict=True)
+        ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("policy", type=Path)
@@ -97,42 +143,20 @@ def main() -> int:
     options = parser.parse_args()
     with np.load(options.policy) as file:
         layers = dict(file)
-    env = world.make_world("lift", options.count)
-    outcomes = [one for seed in options.seeds for one in attempt(env, seed, layers)]
+    scenes = Scenes(options.count)
+    outcomes = [one for seed in options.seeds for one in attempt(scenes, seed, layers)]
     options.result.write_text(json.dumps(outcomes))
     return 0
 
 
-def attempt(env: Any, seed: int, layers: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+def attempt(scenes: Scenes, seed: int, layers: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """Let the network act in every scene; return what became of each."""
-    import torch
-
-    env.reset(seed=seed)
-    home = world._poses(*world._base(env))
-    for _ in range(world.HZ // 2):
-        world._hold(env)
-    at = world._poses(env.cube.get_pos(), env.cube.get_quat())
-    frame, start, place = object_frame(at), at[:, :3, 3], at[:, :3, 3]
-    base, drive = home.copy(), np.zeros((len(home), 6))
-    success, failed, path = np.zeros(len(home), bool), np.zeros(len(home), bool), []
-    for step in range(min(STEPS, env.horizon)):
+    scenes.reset(seed)
+    for step in range(scenes.steps):
         if step % CHUNK == 0:
-            seen = observed(frame, place, start[:, 2], base, drive)
-            plan = network(layers, seen).reshape(len(home), CHUNK, 15)
-        base, drive = commanded(frame, start, plan[:, step % CHUNK])
-        turns = base[:, :3, :3] @ np.swapaxes(home[:, :3, :3], 1, 2)
-        shifts = base[:, :3, 3] - home[:, :3, 3]
-        action = np.concatenate([shifts, world._quaternions(turns), drive], axis=-1)
-        now, wrong = world.stepped(env, torch.as_tensor(action, dtype=torch.float32))
-        success |= now & ~failed
-        failed |= wrong
-        place = world._array(env.cube.get_pos())
-        path.append(place)
-    moved = np.stack(path, 1) - start[:, None]
-    return [
-        {"success": bool(success[i]), "fault": None if success[i] else world.fault(moved[i])}
-        for i in range(len(home))
-    ]
+            plan = network(layers, scenes.seen()).reshape(-1, CHUNK, 15)
+        scenes.step(plan[:, step % CHUNK])
+    return scenes.outcomes()
 
 
 if __name__ == "__main__":

@@ -72,16 +72,12 @@ def main() -> int:
 
     world, robot = World("lift", options.clips), load_robot("inspire")
     shown = [demonstration(options.seed + k, world.about) for k in range(options.clips)]
-    turns = np.array([_turn(world, start, demo) for start, demo in enumerate(shown)])
     rows = {}
     for name in options.methods:
-        with tempfile.TemporaryDirectory(prefix="acehand-policy-") as folder:
-            motions = converted(Path(folder) / "dataset", name, robot, shown)
-        placed = world.placed(motions, shown, turns, _PACE)
-        outcomes = world.replay({name: placed})[name]
+        placed, outcomes = replayed(world, name, robot, shown)
         kept = [k for k, outcome in enumerate(outcomes) if outcome["success"]]
         began = time.perf_counter()
-        layers = trained(*examples(world, placed, outcomes, kept))
+        layers = trained(*examples(*steps(world, placed, outcomes, kept)))
         trained_s = time.perf_counter() - began
         acted = acting(layers)
         won = sum(one["success"] for one in acted)
@@ -96,6 +92,17 @@ def main() -> int:
         print(f"{name}: {rows[name]}", file=sys.stderr, flush=True)
     provenance.publish(run, {"clips": options.clips, "rows": rows}, options.output)
     return 0
+
+
+def replayed(
+    world: World, method: str, robot: Robot, shown: Sequence[Demonstration]
+) -> tuple[tuple[np.ndarray, np.ndarray], list[Any]]:
+    """Return the placed motions of a dataset that is made by a method, and what became of them."""
+    turns = np.array([_turn(world, start, demo) for start, demo in enumerate(shown)])
+    with tempfile.TemporaryDirectory(prefix="acehand-policy-") as folder:
+        motions = converted(Path(folder) / "dataset", method, robot, shown)
+    placed = world.placed(motions, shown, turns, _PACE)
+    return placed, world.replay({method: placed})[method]
 
 
 def converted(
@@ -151,24 +158,36 @@ def _turn(world: World, start: int, demo: Demonstration) -> int:
     return int(np.argmax(nearness))
 
 
-def examples(
+def steps(
     world: World, placed: tuple[np.ndarray, np.ndarray], outcomes: list[Any], kept: list[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs and outputs of every step of the motions that succeeded."""
+    """Return what is seen (T, K, 18) and commanded (T, K, 15) in each step of the kept motions."""
     poses, commands = (values[kept] for values in placed)
     at = np.array(world.about["T_world_object"])[kept]
     frame, start, count = policy.object_frame(at), at[:, :3, 3], poses.shape[1]
     # The replay keeps every other place of the object.
     paths = np.stack([np.repeat(outcomes[k]["path"], 2, axis=0)[:count] for k in kept])
+    now = [(poses[:, step], commands[:, step]) for step in range(count)]
+    seen = [policy.observed(frame, paths[:, k], start[:, 2], *now[k]) for k in range(count)]
+    return np.stack(seen), np.stack([policy.wanted(frame, start, *one) for one in now])
 
-    inputs, outputs = [], []
-    for step in range(count - policy.CHUNK):
-        now = poses[:, step], commands[:, step]
-        inputs.append(policy.observed(frame, paths[:, step], start[:, 2], *now))
-        next_ones = range(step + 1, step + 1 + policy.CHUNK)
-        later = [policy.wanted(frame, start, poses[:, k], commands[:, k]) for k in next_ones]
-        outputs.append(np.concatenate(later, axis=1))
-    return np.concatenate(inputs), np.concatenate(outputs)
+
+def examples(seen: np.ndarray, commanded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and outputs of the network, of ``steps``."""
+    count = len(seen) - policy.CHUNK
+    later = [commanded[1 + k : 1 + k + count] for k in range(policy.CHUNK)]
+    outputs = np.concatenate(later, axis=-1)
+    return seen[:count].reshape(-1, seen.shape[-1]), outputs.reshape(-1, outputs.shape[-1])
+
+
+def disturbed(seen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return what is seen (N, 18) with commanded poses shifted and turned at random."""
+    seen = seen.copy()
+    shift = rng.normal(0, _SHIFT_M, (len(seen), 3))
+    seen[:, :3] += shift
+    seen[:, 16] += shift[:, 2]
+    seen[:, 3:9] += rng.normal(0, _TURN_RAD, (len(seen), 6))
+    return seen
 
 
 def trained(inputs: np.ndarray, outputs: np.ndarray) -> dict[str, np.ndarray]:
@@ -188,11 +207,7 @@ def trained(inputs: np.ndarray, outputs: np.ndarray) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     for _ in range(_STEPS):
         chosen = rng.integers(len(inputs), size=_BATCH)
-        seen = inputs[chosen].copy()
-        shift = rng.normal(0, _SHIFT_M, (_BATCH, 3))
-        seen[:, :3] += shift
-        seen[:, 16] += shift[:, 2]
-        seen[:, 3:9] += rng.normal(0, _TURN_RAD, (_BATCH, 6))
+        seen = disturbed(inputs[chosen], rng)
         one, two = (
             torch.as_tensor(values, dtype=torch.float32)
             for values in ((seen - mean) / spread, (outputs[chosen] - out_mean) / out_spread)

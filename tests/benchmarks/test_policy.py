@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.spatial.transform import Rotation
 
+from benchmarks.policy import act, learn
 from benchmarks.policy import dexsuite_policy as policy
 from benchmarks.policy.dexsuite_world import fault
 from benchmarks.policy.replay import timed
@@ -60,6 +61,22 @@ def test_the_network_is_torchs():
     net = torch.nn.Sequential(linears[0], torch.nn.ReLU(), linears[1])
     expected = net(torch.as_tensor((inputs - 1) / 2, dtype=torch.float32)).detach().numpy()
     assert np.allclose(policy.network(layers, inputs), 3 + 4 * expected, atol=1e-5)
+
+
+def test_disturbed_copies_still_lead_to_the_motion():
+    base, drive = poses(6), np.random.default_rng(2).uniform(0, 1, (6, 6))
+    frame, start = policy.object_frame(poses(1)), np.zeros((1, 3))
+    now = [(base[k : k + 1], drive[k : k + 1]) for k in range(6)]
+    seen = np.stack([policy.observed(frame, start, start[:, 2], *one) for one in now])
+    commanded = np.stack([policy.wanted(frame, start, *one) for one in now])
+    shown, asked = act.copies(seen, commanded)
+    assert np.array_equal(shown[0], seen[:, 0]) and len(shown) == len(asked) > 1
+    assert all(np.array_equal(one, commanded[:, 0]) for one in asked)
+    off = shown[1:] - shown[0]
+    assert 0.5 < off[..., :3].std() / learn._SHIFT_M < 1.5
+    assert np.array_equal(off[..., 9:16], np.zeros_like(off[..., 9:16]))  # commands, rise
+    # A hand that is higher over the cube is higher over the table.
+    assert np.allclose(off[..., 16], off[..., 2])
 
 
 def test_a_motion_starts_at_home_and_ends_at_its_end():
