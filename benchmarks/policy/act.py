@@ -120,8 +120,8 @@ def copies(seen: np.ndarray, commanded: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def trained(folder: Path, seen: np.ndarray, commanded: np.ndarray) -> float:
     """Write the dataset and train; return the seconds that lerobot-train took."""
-    episodes = dict(zip(("seen", "commanded"), copies(seen, commanded), strict=True))
-    np.savez(folder / "motions.npz", **episodes)
+    seen, commanded = copies(seen, commanded)
+    np.savez(folder / "motions.npz", seen=seen, commanded=commanded)
     script, dataset = Path(__file__).with_name("act_dataset.py"), folder / "dataset"
     _run(os.environ[LEROBOT], script, folder / "motions.npz", dataset)
     began = time.perf_counter()
