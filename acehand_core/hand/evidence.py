@@ -43,16 +43,19 @@ class SkinDepth:
     """Depth readings of the skin at 41 points of a hand: its landmarks, then its bones' middles.
 
     ``z`` along the camera's axis, metres; ``sigma`` is infinite where there is no reading.
-    ``below``: how far the points are behind the skin; None: by ``thickness``.
+    ``below``: how far the points are behind the skin; None: by ``thickness``. ``weight``: factor
+    on the information of a frame's readings; None: 1.
     """
 
     z: Float[np.ndarray, "N 41"]
     sigma: Float[np.ndarray, "N 41"]
     below: Float[np.ndarray, "N 41"] | None = None
+    weight: Float[np.ndarray, "N"] | None = None
 
     def rows(self, index: np.ndarray) -> SkinDepth:
         below = None if self.below is None else self.below[index]
-        return SkinDepth(self.z[index], self.sigma[index], below)
+        weight = None if self.weight is None else self.weight[index]
+        return SkinDepth(self.z[index], self.sigma[index], below, weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ class Evidence:
         offset = self.landmarks(side, CapsuleHand().rest_keypoints(side, betas))
         below = below_mesh(pose, side, betas, offset)
         sigma = np.where(below < MOST_BELOW_M, self.skin.sigma, np.inf)
-        return replace(self, skin=SkinDepth(self.skin.z, sigma, below))
+        return replace(self, skin=replace(self.skin, sigma=sigma, below=below))
 
     def whitening(self) -> Float[np.ndarray, "N 21 2 2"]:
         """Return factors that whiten bearing errors, zero in frames that are not seen.

@@ -250,6 +250,9 @@ class FrameProblem:
             below = evidence.skin.below
             self._below = thickness(orient, side, rest) if below is None else below
             self._skin_sigma = np.hypot(evidence.skin.sigma, SKIN_SIGMA_M)
+            weight = evidence.skin.weight
+            gain = np.ones(len(orient)) if weight is None else np.sqrt(weight)
+            self._skin_gain = gain[:, None]
 
     def pose(self, x: np.ndarray) -> Pose:
         """Return the poses of all N frames."""
@@ -374,8 +377,9 @@ class FrameProblem:
                 off = (below[..., 0] - evidence.skin.z[rows]) / sigma
                 # Geman-McClure: a reading of something else pulls nowhere.
                 bent = np.sqrt(1 + (off / SKIN_REACH) ** 2)
-                parts.append(off / bent)
-                by_z = bent**-3 / sigma
+                gain = self._skin_gain[rows]
+                parts.append(gain * off / bent)
+                by_z = gain * bent**-3 / sigma
 
         parts.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
         residuals = np.concatenate([part.reshape(len(x), -1) for part in parts], axis=1)

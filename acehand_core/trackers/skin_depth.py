@@ -150,7 +150,8 @@ def moved_by_depth(motion: HandMotion, depth: Depth, progress: Progress) -> Hand
 
     shift[~motion.known] = 0.0
     log, used = np.concatenate(logs), int((evidence & 4 > 0).any(1).sum())
-    one, _ = depth_agreement(log, np.zeros_like(log), used, known_size=False)
+    unknown = np.zeros_like(log)
+    one, _ = depth_agreement(log, unknown, unknown, used, known_size=False)
 
     # How well other trackers know a distance is unknown: only another unit contradicts them.
     wrong = one.scale is not None and abs(np.log(one.scale)) > OTHER_UNIT

@@ -127,8 +127,10 @@ def main() -> int:
     if options.task == "lift":
         turns, errors = chosen_turns(world, robot, shown)
     rows: dict[str, list[Motion | None]] = {}
+    off: dict[str, list[float]] = {}
     for start, demo in enumerate(shown):
         for hands, motion in hands_of(demo, start < options.tracked):
+            off.setdefault(hands, []).append(wrist_off_m(demo, motion))
             for name, found in motions(robot, demo, motion):
                 rows.setdefault(f"{hands}: {name}", [None] * len(shown))[start] = found
             print(f"start {start}: {hands}", file=sys.stderr, flush=True)
@@ -148,6 +150,7 @@ def main() -> int:
         "world": {k: v for k, v in world.about.items() if not k.startswith("T_")},
         "task": options.task,
         "wrist_error_of_turns_mm": errors,
+        "wrist_off_when_lifting_mm": {k: 1e3 * float(np.nanmedian(v)) for k, v in off.items()},
         "replay_s": time.perf_counter() - began,
         "scripted": summary([(outcome, 0) for outcome in outcomes.get("scripted", [])]),
         "rows": {},
@@ -277,6 +280,12 @@ def hands_of(demo: Demonstration, tracked: bool) -> Iterator[tuple[str, HandMoti
     ):
         settings = TrackerSettings(hands="right", hand_length_m=known)
         yield name, MediaPipeTracker(settings).track(one)
+
+
+def wrist_off_m(demo: Demonstration, motion: HandMotion) -> float:
+    """Return how far the wrist is from the true one as the human begins to lift; NaN: no hand."""
+    found, true = (one.joints_camera[demo.grasp.first, 1, WRIST] for one in (motion, demo.motion))
+    return float(np.linalg.norm(found - true)) if motion.known[demo.grasp.first, 1] else np.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -43,6 +43,9 @@ WRONG_SHARE, WRONG_SIGMA, DISAGREES = 0.4, 0.3, 0.68
 #: 0.12; 60 px off: 0.06 and 0.43, 0.17 and 0.48; 0.2 s late: 0.28 and 0.37. Right, rendered: up to
 #: 0.13 and 0.24; about 100 px off: from 0.05 and 0.3.)
 MOST_SPREAD, MOST_OFF, SURFACE_M = 0.2, 0.3, 0.025
+#: Share of the frames that judge the scale of depth: those whose landmarks fit a hand best. (Others
+#: put rendered hands at up to 1.5 times their distance.)
+BEST_SHARE = 1 / 3
 #: Share of a hand's outline that stands out in depth, below which that may be of what is behind it.
 #: (Rendered clips: 0.83 to 1, with 3 mm of noise 12 mm above a table 0.4 to 0.6; 100 px off or 0.25
 #: to 1.2 s late 0.1 to 0.8. No photographs with a background were tried.)
@@ -94,7 +97,7 @@ def of_depth(
         outlines: of each hand, the share of it that stands out in depth; NaN: unknown.
         known_size: the hand's length is given.
     """
-    logs, off = [], []
+    logs, off, misfit = [], [], []
     for side, hand in hands.items():
         read = skin[side].rows(hand.frames)
         z, known = skin_points(hand.landmarks)[..., 2], np.isfinite(read.sigma)
@@ -102,15 +105,17 @@ def of_depth(
         enough = known.sum(1) >= LEAST_READINGS
         log, z, known = log[enough], z[enough], known[enough]
         by_frame = np.nanmedian(log, axis=1)
-        away = np.abs(log - by_frame[:, None]) * z > SURFACE_M
+        away = np.abs(log - by_frame[:, None]) * z * np.exp(by_frame)[:, None] > SURFACE_M
         logs.append(by_frame)
         off.append((away & known).sum(1) / known.sum(1))
+        misfit.append(hand.misfit[enough])
 
     readings = [np.isfinite(one.sigma).sum(1) >= LEAST_READINGS for one in skin.values()]
     count = int(np.any(readings, axis=0).sum())
     if not hands:
         return Agreement(DEPTH, count, 0), 0.0
-    one, sigma = depth_agreement(np.concatenate(logs), np.concatenate(off), count, known_size)
+    log, off_surface, misfits = (np.concatenate(each) for each in (logs, off, misfit))
+    one, sigma = depth_agreement(log, off_surface, misfits, count, known_size)
     if one.scale is not None and not one.doubt and any(share < LEAST_OUTLINE for share in outlines):
         # What is right behind a hand has its distance nearly; the hand may be where its size says.
         sigma = float(np.hypot(sigma, abs(np.log(one.scale)) + _own_sigma(known_size)))
@@ -118,19 +123,25 @@ def of_depth(
 
 
 def depth_agreement(
-    log: Float[np.ndarray, "N"], off: Float[np.ndarray, "N"], count: int, known_size: bool
+    log: Float[np.ndarray, "N"],
+    off: Float[np.ndarray, "N"],
+    misfit: Float[np.ndarray, "N"],
+    count: int,
+    known_size: bool,
 ) -> tuple[Agreement, float]:
     """Return as ``of_depth``, of ``count`` frames with readings.
 
     Args:
         log: of N frames, logarithm of the distance by depth over that by the hand.
         off: share of readings off the hand's surface.
+        misfit: of the hand's landmarks; the third that fits best has the hand's size.
     """
     if len(log) == 0:
         doubt = "depth has no readings at the hands: clock, registration or range"
         return Agreement(DEPTH, count, 0, doubt=doubt), 0.0
 
-    scale, spread, gap = float(np.median(log)), _spread(log), float(np.median(off))
+    best = misfit <= np.quantile(misfit, BEST_SHARE)
+    scale, spread, gap = float(np.median(log[best])), _spread(log), float(np.median(off))
     wrong, sigma = scale_doubt(scale, known_size)
     doubt = ""
     follows = spread < MOST_SPREAD and gap < MOST_OFF

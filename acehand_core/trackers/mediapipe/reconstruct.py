@@ -49,6 +49,11 @@ MAX_FILL_S = 1.5
 MAX_MISFIT = 0.25
 #: Misfit of landmarks at which a frame's trust falls to a quarter: often the whole hand is wrong.
 HALF_TRUST_MISFIT = 0.03
+#: Misfit above which landmarks do not judge other measurements, unless most of the hand's are.
+WITNESS_MISFIT = 0.1
+#: Depth readings at such landmarks are of the hand, this far from the skin of the point itself,
+#: metres, and this many of them are wrong together.
+COARSE_SKIN_M, COARSE_SAME = 0.03, 10.0
 #: Smoothness of a hand in a frame of median certainty.
 HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
 #: And of one whose distance is measured.
@@ -117,12 +122,14 @@ class HandAlone:
     Attributes:
         pixels: its landmarks as seen; ``landmarks``: as fitted, camera frame, metres.
         below: how far the points of ``SkinDepth`` lie behind the skin, metres.
+        misfit: of the landmarks, over the palm's apparent length.
     """
 
     frames: Int[np.ndarray, "N"]
     pixels: Float[np.ndarray, "N 21 2"]
     landmarks: Float[np.ndarray, "N 21 3"]
     below: Float[np.ndarray, "N 41"]
+    misfit: Float[np.ndarray, "N"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +238,16 @@ def hands_alone(
         pose = landmark_fit.refine(start, evidence, side, rest, try_relaxed=True)
         landmarks = pose.keypoints(side, rest) + _offsets(pose, evidence, side, rest)
         below = below_mesh(pose, side, mean, evidence.landmarks(side, rest))
-        hands[side] = HandAlone(sightings.frames, sightings.pixels, size * landmarks, size * below)
+
+        misfit = _misfit(landmarks, evidence)
+        fits = misfit <= max(WITNESS_MISFIT, float(np.median(misfit)))
+        hands[side] = HandAlone(
+            frames=sightings.frames[fits],
+            pixels=sightings.pixels[fits],
+            landmarks=size * landmarks[fits],
+            below=size * below[fits],
+            misfit=misfit[fits],
+        )
     return hands
 
 
@@ -248,8 +264,14 @@ def _track_hand(
 
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
     trust = sure / (1 + (misfit / HALF_TRUST_MISFIT) ** 2) ** 2
+    doubtful = np.zeros(len(misfit), bool)
+    if sightings.evidence.skin is not None:
+        doubtful = (misfit > WITNESS_MISFIT) & sightings.evidence.metric
+        pose, evidence = _by_depth_alone(doubtful, pose, sightings.evidence, trust, side, rest)
+        sightings = replace(sightings, evidence=evidence)
+
     pose, sigma, turn_sigma = _fit_together(sightings, pose, trust, side, rest, clip)
-    known = (turn_sigma < MAX_TURN_SIGMA_RAD) & (sightings.presence > MIN_PRESENCE)
+    known = (turn_sigma < MAX_TURN_SIGMA_RAD) & (sightings.presence > MIN_PRESENCE) & ~doubtful
     certain = 1 / (1 + (turn_sigma / MAX_TURN_SIGMA_RAD) ** 2)
 
     frames = sightings.frames
@@ -367,6 +389,23 @@ def _place(
     off = canonical[:, 0]
     wrist = wrist + off - (turn @ off[..., None])[..., 0]
     return Pose(turn @ pose.global_orient, pose.angles, wrist)
+
+
+def _by_depth_alone(
+    chosen: Bool[np.ndarray, "N"],
+    pose: Pose,
+    evidence: Evidence,
+    trust: _Trust,
+    side: Side,
+    rest: _Rest,
+) -> tuple[Pose, Evidence]:
+    """Let depth place hands whose landmarks are somewhere on them; it keeps its own trust."""
+    assert evidence.skin is not None
+    pose = _at_depth(pose, evidence, side, rest).where(chosen, pose)
+    coarse = np.hypot(evidence.skin.sigma, COARSE_SKIN_M)
+    sigma = np.where(chosen[:, None], coarse, evidence.skin.sigma)
+    weight = np.where(chosen, 1 / (COARSE_SAME * trust), 1.0)
+    return pose, replace(evidence, skin=replace(evidence.skin, sigma=sigma, weight=weight))
 
 
 def _at_depth(pose: Pose, evidence: Evidence, side: Side, rest: _Rest) -> Pose:

@@ -19,16 +19,17 @@ import pytest
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand.evidence import SkinDepth
+from acehand_core.hand.evidence import SkinDepth, skin_points
 from acehand_core.motion import ChangedFrames, Depth, HandMotion, Recording
 from acehand_core.recordings.selection import part
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.agreement import of_depth, scale_doubt
-from acehand_core.trackers.mediapipe.reconstruct import HandAlone
+from acehand_core.trackers.mediapipe.reconstruct import HandAlone, hands_alone
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from acehand_core.trackers.skin_depth import outline_share
 from acehand_core.types import Side
 from benchmarks import photographs, provenance
+from helpers.fake_hands import PINHOLE, hand_motion, seen, stamps
 
 FRAMES = 45
 FOLDER = provenance.shared_folder() / "data" / "stereo_hand"
@@ -218,10 +219,9 @@ def flat_hand(count: int, away: float) -> HandAlone:
     """Return a flat hand ``away`` metres from the camera, its skin 10 mm nearer."""
     rng = np.random.default_rng(0)
     landmarks = np.concatenate([rng.uniform(-0.09, 0.09, (21, 2)), np.full((21, 1), away)], 1)
-    below = np.full((count, 41), 0.01)
-    return HandAlone(
-        np.arange(count), np.zeros((count, 21, 2)), np.tile(landmarks, (count, 1, 1)), below
-    )
+    below, landmarks = np.full((count, 41), 0.01), np.tile(landmarks, (count, 1, 1))
+    pixels, misfit = np.zeros((count, 21, 2)), np.zeros(count)
+    return HandAlone(np.arange(count), pixels, landmarks, below, misfit)
 
 
 def skin_at(factor: float) -> dict[Side, SkinDepth]:
@@ -236,6 +236,21 @@ def test_the_scale_of_depth_is_that_of_its_readings(factor):
     assert one.frames == 5 and one.scale == pytest.approx(factor) and one.spread == pytest.approx(0)
     assert bool(one.doubt) == (factor in (0.5, 2.0))
     assert (sigma > 0.01) == (factor in (0.9, 1.1))
+
+
+def test_landmarks_that_fit_no_hand_do_not_contradict_depth():
+    """In three frames of five they are jumbled, and their hand is half as large as it was."""
+    _, joints = hand_motion("right", 20)
+    wrong, rng = np.arange(20) % 5 < 3, np.random.default_rng(3)
+    landmarks = joints.copy()
+    smaller = 0.5 * (joints + joints.mean(1, keepdims=True)) + rng.normal(0, 0.012, joints.shape)
+    landmarks[wrong] = smaller[wrong]
+    settings = TrackerSettings(palm_calibration=0.0)
+    detections = {"right": seen(landmarks, "right")}
+    hands = hands_alone(detections, PINHOLE, stamps(20), settings)
+    skin = {"right": SkinDepth(skin_points(joints)[..., 2] - 0.01, np.full((20, 41), 0.002))}
+    one, _ = of_depth(hands, skin, [1.0], known_size=True)
+    assert not one.doubt and one.spread < 0.05
 
 
 def test_depth_without_readings_at_the_hand_is_said():

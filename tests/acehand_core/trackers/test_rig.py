@@ -95,6 +95,24 @@ def test_readings_of_something_else_pull_nowhere():
     assert wrist_mm(track, joints) < 10
 
 
+def test_depth_places_a_hand_whose_landmarks_fit_no_hand():
+    """From the ninth frame on they are jumbled, and their hand is half as large as it was."""
+    joints, skin = large_hand(), {"right": skin_of(POSE)}
+    wrong, middle = slice(8, 20), joints.mean(1, keepdims=True)
+    jumbled = np.random.default_rng(2).normal(0, 0.007, joints.shape)
+    landmarks = joints.copy()
+    landmarks[wrong] = (0.5 * joints + 0.5 * middle + jumbled)[wrong]
+    hands, clip = {"right": seen(landmarks, "right")}, (PINHOLE, stamps(20), UNKNOWN_SIZE)
+
+    alone = reconstruct_hands(hands, *clip)["right"]
+    track = reconstruct_hands(hands, *clip, skin=skin)["right"]
+    by_size, by_depth = (
+        np.linalg.norm(one.joints[wrong, 0] - joints[wrong, 0], axis=1) for one in (alone, track)
+    )
+    assert by_size.max() > 0.4 and by_depth.max() < 0.06
+    assert (track.quality[wrong] == 0).sum() >= 11
+
+
 def test_a_hand_that_only_the_other_camera_sees_stays_one_hand():
     joints = large_hand()
     own = seen(joints, "right")
@@ -126,7 +144,7 @@ def test_jacobian_against_finite_differences(side):
         exact_evidence(keypoints),
         seen=np.array([True, True, False, True, True]),
         others=(OtherView(other, T_VIEW_CAMERA),),
-        skin=SkinDepth(z, sigma),
+        skin=SkinDepth(z, sigma, weight=rng.uniform(0.2, 5, 5)),
     )
     rest = HAND.rest_keypoints(side, rng.normal(size=10))
     problem = landmark_fit.FrameProblem(evidence, side, rest, pose.global_orient, True)
