@@ -86,7 +86,8 @@ def main() -> int:
     for clips in options.clips:
         world, robot = World("lift", clips), load_robot("inspire")
         shown = [demonstration(options.seed + k, world.about) for k in range(clips)]
-        placed, outcomes = learn.replayed(world, "ours, contacts", robot, shown)
+        hands = [demo.motion for demo in shown]
+        placed, outcomes = learn.replayed(world, "ours, contacts", robot, shown, hands)
         kept = [k for k, outcome in enumerate(outcomes) if outcome["success"]]
         with tempfile.TemporaryDirectory(prefix="acehand-policy-") as folder:
             trained_s = trained(Path(folder), *learn.steps(world, placed, outcomes, kept))

@@ -65,7 +65,7 @@ class AcehandEnv(EnvConfig):
 
 
 class Lift(gymnasium.vector.VectorEnv):
-    """The scenes of a batch; a finished one goes on until all are."""
+    """The scenes of a batch; a finished one keeps running until all are finished."""
 
     metadata: ClassVar[dict[str, Any]] = {
         "render_fps": 20,

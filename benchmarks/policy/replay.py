@@ -249,8 +249,13 @@ def demonstration(seed: int, about: dict[str, Any], way: np.ndarray | None = Non
 def hands_of(demo: Demonstration, tracked: bool) -> Iterator[tuple[str, HandMotion]]:
     """Yield true hands, and those found in the pictures."""
     yield "true", demo.motion
-    if not tracked:
-        return
+    if tracked:
+        for name, recording, settings in recordings_of(demo):
+            yield name, MediaPipeTracker(settings).track(recording)
+
+
+def recordings_of(demo: Demonstration) -> Iterator[tuple[str, Recording, TrackerSettings]]:
+    """Yield the pictures of a demonstration with what its tracker is told."""
     posed, motion = truth_of(demo.episode)
     clip = render_episode(demo.episode, posed, motion)
     camera, sensed = demo.episode.camera, demo.episode.depth_camera
@@ -278,8 +283,7 @@ def hands_of(demo: Demonstration, tracked: bool) -> Iterator[tuple[str, HandMoti
         ("tracked, hand length known", recording, length),
         ("tracked with depth", replace(recording, depth=depth), None),
     ):
-        settings = TrackerSettings(hands="right", hand_length_m=known)
-        yield name, MediaPipeTracker(settings).track(one)
+        yield name, one, TrackerSettings(hands="right", hand_length_m=known)
 
 
 def wrist_off_m(demo: Demonstration, motion: HandMotion) -> float:
