@@ -50,9 +50,10 @@ MAX_MISFIT = 0.25
 #: Misfit of landmarks at which a frame's trust falls to a quarter: often the whole hand is wrong.
 HALF_TRUST_MISFIT = 0.03
 #: Misfit above which landmarks do not judge other measurements, unless most of the hand's are.
+#: (Photographs of ``stereo_hand`` and a webcam: up to 0.09; rendered grasps: up to half above.)
 WITNESS_MISFIT = 0.1
 #: Depth readings at such landmarks are of the hand, this far from the skin of the point itself,
-#: metres, and this many of them are wrong together.
+#: metres, and this many of them are wrong together. (Rendered clips; on photographs untried.)
 COARSE_SKIN_M, COARSE_SAME = 0.03, 10.0
 #: Smoothness of a hand in a frame of median certainty.
 HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
