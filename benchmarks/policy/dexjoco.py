@@ -4,8 +4,8 @@
 
 PYTHON has ``mujoco==3.4.* numpy<2.3 scipy gymnasium dm-robotics-transformations imageio packaging
 glfw PyOpenGL``; FOLDER is that of a checkout with the package ``dexjoco``; ``dexjoco_world.py``
-runs in both and says what it sets there. As in ``replay.py``: for each start a rendered person with a
-random hand pinches a box and lifts it, true hands become motions of the right Allegro hand, and
+runs in both and says what it sets there. As in ``replay.py``: for each start a rendered person with
+a random hand pinches a box and lifts it, true hands become motions of the right Allegro hand, and
 these are turned and shifted so that the box coincides with the hammer's handle below its head. The
 box is level; the handle is inclined by 16 degrees along it, its two sides being upright as the
 box's. Of the two ways to put the box onto itself the one whose wrist stays nearest to its commands,
