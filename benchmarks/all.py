@@ -64,7 +64,6 @@ BENCHMARKS = (
         slow=True,
     ),
     Benchmark("dexsuite_policy", "policy.learn --clips 50", 20, slow=True),
-    Benchmark("dexsuite_policy_tracked", "policy.learn --clips 50 --tracked", 30, slow=True),
     Benchmark("dexsuite_act", "policy.act --clips 50 200", 40, slow=True),
     # Needs an environment with DexJoCo: see benchmarks/policy/dexjoco.py.
     Benchmark("dexjoco", "policy.dexjoco", 21, slow=True),

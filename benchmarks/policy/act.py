@@ -86,8 +86,7 @@ def main() -> int:
     for clips in options.clips:
         world, robot = World("lift", clips), load_robot("inspire")
         shown = [demonstration(options.seed + k, world.about) for k in range(clips)]
-        hands = [demo.motion for demo in shown]
-        placed, outcomes = learn.replayed(world, "ours, contacts", robot, shown, hands)
+        placed, outcomes = learn.replayed(world, "ours, contacts", robot, shown)
         kept = [k for k, outcome in enumerate(outcomes) if outcome["success"]]
         with tempfile.TemporaryDirectory(prefix="acehand-policy-") as folder:
             trained_s = trained(Path(folder), *learn.steps(world, placed, outcomes, kept))

@@ -2,14 +2,14 @@
 
     ACEHAND_DEXSUITE_PYTHON=PYTHON python -m benchmarks.policy.learn [--clips 50]
 
-Rendered people lift the world's object (``replay.py``). Their hands, true or tracked with depth,
-become a dataset, once for each method: ours closing on the object, ours and dex-retargeting's
-vector mode squeezed by the best constant of ``replay.py``. ``observation.state`` of each episode,
-placed on a start of the world and played at half speed, is replayed; from the motions that succeed
-a small network learns: from the commanded pose of the hand relative to the object, its six commands
-and the object's height to the next poses and commands in the object's frame. Poses are shifted at
-random in training, so that the network leads back to the motions. It then acts from 100 starts that
-it has not seen (``dexsuite_policy.py``).
+Rendered people lift the world's object (``replay.py``). Their true hands become a dataset, once for
+each method: ours closing on the object, ours and dex-retargeting's vector mode squeezed by the best
+constant of ``replay.py``. ``observation.state`` of each episode, placed on a start of the world and
+played at half speed, is replayed; from the motions that succeed a small network learns: from the
+commanded pose of the hand relative to the object, its six commands and the object's height to the
+next poses and commands in the object's frame. Poses are shifted at random in training, so that the
+network leads back to the motions. It then acts from 100 starts that it has not seen
+(``dexsuite_policy.py``).
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from acehand_core import Dataset, Recording
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot import columns
 from acehand_core.lerobot.episode import DatasetReader
-from acehand_core.motion import HandMotion
-from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from benchmarks import provenance
 from benchmarks.grasps import squeezed, wilson
 from benchmarks.policy import dexsuite_policy as policy
@@ -45,7 +43,6 @@ from benchmarks.policy.replay import (
     Motion,
     World,
     demonstration,
-    recordings_of,
 )
 from retarget import load_robot, retarget
 from retarget.robots.robot import Robot
@@ -69,17 +66,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clips", type=int, default=50)
     parser.add_argument("--seed", type=int, default=7100)
-    parser.add_argument("--tracked", action="store_true", help="hands tracked with depth")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     provenance.add_output(parser)
     options = parser.parse_args()
 
     world, robot = World("lift", options.clips), load_robot("inspire")
     shown = [demonstration(options.seed + k, world.about) for k in range(options.clips)]
-    hands = [tracked_with_depth(demo) if options.tracked else demo.motion for demo in shown]
     rows = {}
     for name in options.methods:
-        placed, outcomes = replayed(world, name, robot, shown, hands)
+        placed, outcomes = replayed(world, name, robot, shown)
         kept = [k for k, outcome in enumerate(outcomes) if outcome["success"]]
         began = time.perf_counter()
         layers = trained(*examples(*steps(world, placed, outcomes, kept)))
@@ -95,45 +90,32 @@ def main() -> int:
             "trained_s": trained_s,
         }
         print(f"{name}: {rows[name]}", file=sys.stderr, flush=True)
-    result = {"clips": options.clips, "tracked": options.tracked, "rows": rows}
-    provenance.publish(run, result, options.output)
+    provenance.publish(run, {"clips": options.clips, "rows": rows}, options.output)
     return 0
 
 
-def tracked_with_depth(demo: Demonstration) -> HandMotion:
-    """Return the hands that are found in the pictures and the depth of a demonstration."""
-    (found,) = (one for one in recordings_of(demo) if one[0] == "tracked with depth")
-    return MediaPipeTracker(found[2]).track(found[1])
-
-
 def replayed(
-    world: World,
-    method: str,
-    robot: Robot,
-    shown: Sequence[Demonstration],
-    hands: Sequence[HandMotion],
+    world: World, method: str, robot: Robot, shown: Sequence[Demonstration]
 ) -> tuple[tuple[np.ndarray, np.ndarray], list[Any]]:
     """Return the placed motions of a dataset that is made by a method, and what became of them."""
     turns = np.array([_turn(world, start, demo) for start, demo in enumerate(shown)])
     with tempfile.TemporaryDirectory(prefix="acehand-policy-") as folder:
-        motions = converted(Path(folder) / "dataset", method, robot, shown, hands)
+        motions = converted(Path(folder) / "dataset", method, robot, shown)
     placed = world.placed(motions, shown, turns, _PACE)
     return placed, world.replay({method: placed})[method]
 
 
 def converted(
-    path: Path,
-    method: str,
-    robot: Robot,
-    shown: Sequence[Demonstration],
-    hands: Sequence[HandMotion],
+    path: Path, method: str, robot: Robot, shown: Sequence[Demonstration]
 ) -> list[Motion | None]:
     """Return the motions of a dataset that is made of demonstrations by a method."""
     how, squeeze = METHODS[method]
     with Dataset.open(path, robot, fps=30) as dataset:
-        for demo, motion in zip(shown, hands, strict=True):
+        for demo in shown:
             objects = demo.track if how == "contacts" else None
-            trajectory = retarget(motion, robot, "trajectory" if objects else how, objects=objects)
+            trajectory = retarget(
+                demo.motion, robot, "trajectory" if objects else how, objects=objects
+            )
             if squeeze:
                 hand, commands = robot.hand("right"), trajectory.commands.copy()
                 commands[:, 1] = squeezed(hand, commands[:, 1], demo.grasp, squeeze, 30.0)
@@ -141,15 +123,15 @@ def converted(
             recording = Recording(
                 source=demo.episode.script.name,
                 sha256=None,
-                timestamps_ns=motion.timestamps_ns,
-                fps=motion.fps,
+                timestamps_ns=demo.motion.timestamps_ns,
+                fps=demo.motion.fps,
                 width=demo.episode.camera.width,
                 height=demo.episode.camera.height,
                 frames=None,
                 camera=demo.episode.camera,
-                T_world_camera=motion.T_world_camera,
+                T_world_camera=demo.motion.T_world_camera,
             )
-            dataset.add(recording, motion, trajectory, task="lift the cube", overlay=False)
+            dataset.add(recording, demo.motion, trajectory, task="lift the cube", overlay=False)
 
     found: list[Motion | None] = []
     reader = DatasetReader(path)

@@ -249,13 +249,8 @@ def demonstration(seed: int, about: dict[str, Any], way: np.ndarray | None = Non
 def hands_of(demo: Demonstration, tracked: bool) -> Iterator[tuple[str, HandMotion]]:
     """Yield true hands, and those found in the pictures."""
     yield "true", demo.motion
-    if tracked:
-        for name, recording, settings in recordings_of(demo):
-            yield name, MediaPipeTracker(settings).track(recording)
-
-
-def recordings_of(demo: Demonstration) -> Iterator[tuple[str, Recording, TrackerSettings]]:
-    """Yield the pictures of a demonstration with what its tracker is told."""
+    if not tracked:
+        return
     posed, motion = truth_of(demo.episode)
     clip = render_episode(demo.episode, posed, motion)
     camera, sensed = demo.episode.camera, demo.episode.depth_camera
@@ -283,7 +278,8 @@ def recordings_of(demo: Demonstration) -> Iterator[tuple[str, Recording, Tracker
         ("tracked, hand length known", recording, length),
         ("tracked with depth", replace(recording, depth=depth), None),
     ):
-        yield name, one, TrackerSettings(hands="right", hand_length_m=known)
+        settings = TrackerSettings(hands="right", hand_length_m=known)
+        yield name, MediaPipeTracker(settings).track(one)
 
 
 def wrist_off_m(demo: Demonstration, motion: HandMotion) -> float:
