@@ -23,14 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import provenance
-from benchmarks.grasps import wilson
 from benchmarks.policy import learn
 from benchmarks.policy.replay import PYTHON, World, demonstration
 from retarget import load_robot
@@ -91,15 +89,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="acehand-policy-") as folder:
             trained_s = trained(Path(folder), *learn.steps(world, placed, outcomes, kept))
             acted = acting(Path(folder), options.first, options.starts)
-        won = sum(one["success"] for one in acted)
-        rows[clips] = {
-            "replayed": f"{len(kept)}/{len(outcomes)}",
-            "replayed_95": wilson(len(kept), len(outcomes)),
-            "policy": f"{won}/{len(acted)}",
-            "policy_95": wilson(won, len(acted)),
-            "faults": Counter(one["fault"] for one in acted if one["fault"]),
-            "trained_s": trained_s,
-        }
+        rows[clips] = learn.row(len(kept), len(outcomes), acted, trained_s)
         print(f"{clips} clips: {rows[clips]}", file=sys.stderr, flush=True)
         # Written after each: a run may be cut short.
         result = {"train": TRAIN, "copies": _COPIES, "rows": rows}

@@ -180,15 +180,15 @@ class _Run:
         """Follow poses of the flange (T, 4, 4); return whether DexJoCo's test is passed."""
         env, site = self.env, self.env.data.site("attachment_site")
         for step, action in enumerate(np.concatenate([*led(wrist), commands], axis=1)):
-            told = env.step(action)[-1]
+            info = env.step(action)[-1]
             self.path.append(_pose(env, "hammer_body")[:3, 3] - self.start)
             self.off.append(float(np.linalg.norm(site.xpos - wrist[step, :3, 3])))
             errors = env.data.qpos[env._allegro_dof_ids] - commands[step]
             self.fingers.append(float(np.abs(errors).max()))
             self.low = min(self.low, wrist[step, 2, 3])
             left = wrist[step, 2, 3] > self.low + _LEFT_M and self.path[-1][2] < _LIFTED_M
-            if told["succeed"] or left or env.env_step >= _HORIZON:
-                return bool(told["succeed"])
+            if info["succeed"] or left or env.env_step >= _HORIZON:
+                return bool(info["succeed"])
         return False
 
 

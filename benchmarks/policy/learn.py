@@ -80,18 +80,25 @@ def main() -> int:
         layers = trained(*examples(*steps(world, placed, outcomes, kept)))
         trained_s = time.perf_counter() - began
         acted = acting(layers)
-        won = sum(one["success"] for one in acted)
-        rows[name] = {
-            "replayed": f"{len(kept)}/{len(outcomes)}",
-            "replayed_95": wilson(len(kept), len(outcomes)),
-            "policy": f"{won}/{len(acted)}",
-            "policy_95": wilson(won, len(acted)),
-            "faults": Counter(one["fault"] for one in acted if one["fault"]),
-            "trained_s": trained_s,
-        }
+        rows[name] = row(len(kept), len(outcomes), acted, trained_s)
         print(f"{name}: {rows[name]}", file=sys.stderr, flush=True)
     provenance.publish(run, {"clips": options.clips, "rows": rows}, options.output)
     return 0
+
+
+def row(
+    kept: int, replayed: int, acted: Sequence[dict[str, Any]], trained_s: float
+) -> dict[str, Any]:
+    """Return how many motions and attempts of the policy succeeded, and why others failed."""
+    won = sum(one["success"] for one in acted)
+    return {
+        "replayed": f"{kept}/{replayed}",
+        "replayed_95": wilson(kept, replayed),
+        "policy": f"{won}/{len(acted)}",
+        "policy_95": wilson(won, len(acted)),
+        "faults": Counter(one["fault"] for one in acted if one["fault"]),
+        "trained_s": trained_s,
+    }
 
 
 def replayed(
